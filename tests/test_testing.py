@@ -284,6 +284,17 @@ def test_limit_applies_to_threads_and_tasks_together_without_redis(no_redis):
     assert (40, 2) == (len(peaks), max(peaks))
 
 
+def test_request_waits_until_its_turn_although_the_queue_is_full_without_redis(no_redis, shop):
+    shop(limit=1, max_waiters=1, blocking_timeout=MAX_WAIT)
+    holder = Semaphore("shop", 1, thread_local=False).acquire()
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(status)
+        eventually(lambda: Semaphore("shop", 1).status().waiting == 1)
+        assert 503 == status(), "max_waiters requests wait"
+        holder.release()
+        assert 200 == waits.result(2 * MAX_WAIT)
+
+
 def test_locks_and_semaphores_work_without_redis(no_redis):
     lock, both = RLock("r"), ReadWriteLock("rw", blocking=False)
     with lock as first, lock:

@@ -15,6 +15,7 @@ from django.conf import settings as django_settings
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine.renewal import renewer
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
 from tests.support.commands import locks
@@ -162,6 +163,20 @@ def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: No
         assert ["in"] == child.line()
         operate("resize", "2")
         assert ["in"] == other.line()
+
+
+def test_waiter_of_an_otherwise_idle_process_notices_a_resume_in_another_process(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw.hset(OVERRIDES, "p:api", raw.time()[0] * 1000)
+    with ThreadPoolExecutor(1) as threads:
+        waiter = threads.submit(Semaphore("api", 1, key="k").acquire, True, MAX_WAIT)
+        eventually(lambda: renewer("default").housekeeper.waiting)
+        monkeypatch.setattr("django_redis_sync.engine.overrides.IDLE", 0.001)
+        raw.hdel(OVERRIDES, "p:api")
+        lease = waiter.result(2 * MAX_WAIT)
+    assert lease is not None, "the process no longer read the overrides while it waited"
+    lease.release()
 
 
 # Reading

@@ -353,6 +353,10 @@ def test_names_are_registered_on_each_server_that_answers(five: Five) -> None:
     with five.lock():
         registry = f"{five[0].view().keys.prefix}:names"
         eventually(lambda: all(one.raw.zscore(registry, "x") for one in (five[0], *five[2:])))
+    five.calm()
+    with five.lock("y"):
+        of_quorums = registry.replace(":names", ":quorums")
+        eventually(lambda: all(one.raw.ttl(of_quorums) > 0 for one in five))
 
 
 # The event loop on which sync calls of a quorum run

@@ -115,6 +115,12 @@ def test_shadow_mode_admits_and_counts(raw) -> None:
     assert answers(search, 1) == [200]
     (shown,) = as_json("status", "search")["names"]
     assert (1, 2) == (shown["ever"]["pause_rejected"], shown["ever"]["rate_rejected"])
+    act("resume", "search")
+    Semaphore("search", rate="1/m").cool_down(60)
+    assert answers(search, 1) == [200]
+    (shown,) = as_json("status", "search")["names"]
+    counts = shown["ever"]["pause_rejected"], shown["ever"]["rate_rejected"]
+    assert (1, 3) == counts, "a cool-down is no pause of an operator"
 
 
 @pytest.mark.parametrize("waits", [0, 1])

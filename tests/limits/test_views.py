@@ -5,7 +5,9 @@ import functools
 import gc
 import logging
 import re
+import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import User
@@ -28,10 +30,11 @@ from django_redis_sync import (
 )
 from django_redis_sync.limits import identity, semaphore
 from django_redis_sync.limits.routes import Route, limits_of
-from tests.behaviour.both import eventually
+from tests.behaviour.both import MAX_WAIT, eventually
 from tests.behaviour.watching import counted
 from tests.request_site import drf
 from tests.request_site.project import (
+    BOTH,
     CLIENTS,
     EVERYWHERE,
     OBEYING,
@@ -48,6 +51,29 @@ from tests.request_site.project import (
 pytestmark = [pytest.mark.promise(18), pytest.mark.usefixtures("clean_redis")]
 REQUESTS = RequestFactory()
 LIMIT = semaphore_required("one", limit=1)
+
+
+@BOTH
+def test_waiting_request_closes_the_connections_of_the_thread_that_runs_its_sync_code(
+    project, monkeypatch
+):
+    threads, holder = [], Semaphore("one", 1).acquire()
+
+    def note(*_):
+        threads.append(threading.get_ident())
+        return True
+
+    # Django would not close the tests' database in memory.
+    facts = {"in_atomic_block": False, "autocommit": True, "allow_thread_sharing": False}
+    opened = SimpleNamespace(
+        connection=True, close=lambda: note() and holder.release_later(), **facts
+    )
+    of_thread = SimpleNamespace(all=lambda **_: [opened])
+    monkeypatch.setattr("django_redis_sync.limits.connections.connections", of_thread)
+    project.limit(when=note, close_connections=True, blocking_timeout=MAX_WAIT)
+    assert 200 == project.status()
+    of_request, of_close = threads
+    assert of_request == of_close, "the connections of another thread were closed"
 
 
 @pytest.fixture

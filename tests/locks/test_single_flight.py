@@ -37,7 +37,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.exceptions import CallFailed
 from django_redis_sync.testing import without_redis
-from tests.behaviour.both import Sync, both, eventually, until
+from tests.behaviour.both import MAX_WAIT, Sync, both, eventually, until
 from tests.behaviour.watching import sent
 from tests.support.interrupting import interruptions
 from tests.support.operators import locks
@@ -532,6 +532,16 @@ def test_value_is_fresh_for_ttl_and_former_for_stale_after_that(passed, ttl, sta
     assert ("7-2", 2) == (got(), work.runs), "the next call runs the function"
 
 
+@both
+async def test_result_of_a_run_of_hours_is_stored(io, passed) -> None:
+    work = Function(io, "timed:{key}", cache="timed", ttl=5)
+    first = await work.started()
+    others = await work.followed(2)
+    passed[0] = 20 * 3600
+    work.go.set()
+    assert ["7-1"] * 4 == [*[await io.result(one) for one in [first, *others]], await call(work)]
+
+
 # Outages
 
 
@@ -544,6 +554,22 @@ async def test_function_runs_or_the_call_raises_if_redis_is_down(io, alias_of) -
     with pytest.raises(Unavailable):
         await call(work)
     assert 0 == work.runs
+
+
+@both
+async def test_calls_of_a_process_share_the_outage_that_the_first_of_them_found(io, relay) -> None:
+    """Otherwise, each would wait for Redis in turn."""
+    fails = threading.Event()
+    relay.answer("acquire", lambda *_: fails.wait(MAX_WAIT) and "-NOPERM no more")
+    work = Function(io, using=relay.alias, on_outage="raise")
+    first = work.start()
+    await until(io, lambda: relay.verbs("acquire"))
+    calls = [first, *await work.followed(3)]
+    fails.set()
+    for one in calls:
+        with pytest.raises(Unavailable, match="no more"):
+            await io.result(one)
+    assert (1, 0) == (len(relay.verbs("acquire")), work.runs)
 
 
 @both

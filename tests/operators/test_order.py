@@ -17,7 +17,7 @@ from django_redis_sync import Lock, Semaphore, metrics
 from django_redis_sync.engine import statistics
 from tests.behaviour.both import eventually
 from tests.behaviour.child import Child
-from tests.support.operators import locks
+from tests.support.operators import as_json, locks
 from tests.support.pages import get
 from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.screens import by_name
@@ -73,6 +73,21 @@ def test_name_with_waiters_comes_first_in_all_lists_whoever_waits(
     assert "stuck" == first("--sort", "waiting")
     assert "2" == by_name(locks("status"))["stuck"]["WAITING"]
     eventually(lambda: next(iter(get(admin_client).cells)) == "row-stuck")
+
+
+@pytest.mark.django_db
+def test_each_name_is_on_one_of_the_pages_if_some_have_trouble(
+    raw: redis.Redis, admin_client: Client
+) -> None:
+    idle = {f"idle{n:02}" for n in range(30)}
+    raw.zadd(REGISTRY, dict.fromkeys(idle, raw.time()[0] * 1000))
+    for name in ("late", "lost"):
+        with Lock(name):
+            assert Semaphore(name, 1).acquire(blocking_timeout=0.01) is None
+    eventually(lambda: listed("late", "lost"))
+    pages = [[*get(admin_client, f"?p={number}").cells] for number in (1, 2)]
+    assert {"row-late", "row-lost"} == {*pages[0][:2]}
+    assert sorted(f"row-{name}" for name in {*idle, "late", "lost"}) == sorted(pages[0] + pages[1])
 
 
 def test_name_whose_share_is_full_comes_before_names_without_waiters(raw: redis.Redis) -> None:
@@ -162,13 +177,19 @@ def test_advice_names_share_limit_and_no_limit_if_only_share_limit_rejected() ->
 
 
 def test_advice_suggests_a_limit_only_until_the_limit_is_as_large() -> None:
+    def suggested() -> int | None:
+        (one,) = as_json("status", "exports")["names"]
+        found: int | None = one["suggested_limit"]
+        advised = "a limit of at least 3 was needed." in locks("status", "exports")
+        assert advised == bool(found), f"JSON suggests {found}, the page {advised}"
+        return found
+
     crowd(20)
-    advice = "a limit of at least 3 was needed."
-    assert advice in locks("status", "exports")
+    assert 3 == suggested()
     locks("resize", "exports", "3")
-    assert advice not in locks("status", "exports"), "the advice asks for what is there already"
+    assert suggested() is None, "the advice asks for what is there already"
     locks("resize", "exports", "2")
-    assert advice in locks("status", "exports")
+    assert 3 == suggested()
 
 
 def test_rejections_while_paused_are_named_and_suggest_no_limit() -> None:

@@ -9,6 +9,8 @@ import pytest
 from devtools.servers import RedisServer
 from devtools.topologies import Independent
 from django_redis_sync import Lock
+from django_redis_sync.engine.server import server_of
+from django_redis_sync.protocol.renewals import renewal
 from tests.behaviour.both import both, eventually
 from tests.support.operators import act, as_json, failed, locks, status_of
 from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
@@ -77,6 +79,16 @@ async def test_status_of_a_lock_on_a_quorum_shows_one_holder_and_every_server(
     assert 0 < found["holders"][0]["ends_in_seconds"] <= 31
     assert QUORUM == [member["alias"] for member in found["members"]]
     assert [[ledger.token[:8]]] * 3 == [member["holders"] for member in found["members"]]
+
+
+def test_lease_of_a_quorum_is_shown_to_end_when_a_majority_has_lost_it(ledger: Any) -> None:
+    for alias, longest in (("qa", 31), ("qb", 301)):
+        (own,) = status_of("ledger", using=alias).holders
+        keys = ledger._settings.keys
+        longer = renewal(keys, own.token, own.fence, "set", "300000", 10**6, 0, 5.0)
+        assert "ok" == server_of(alias).run(longer).reply[0]
+        left = shown()["holders"][0]["ends_in_seconds"]
+        assert longest - 31 < left <= longest, f"after a longer lease on {alias}"
 
 
 def test_status_of_a_quorum_works_while_a_majority_of_the_servers_answers(
