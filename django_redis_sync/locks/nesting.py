@@ -22,6 +22,7 @@ from ..logs import logger
 from ..protocol.keys import Keys
 from .callers import Caller, Thread, paused_threads, running_loop, this_caller
 from .lease_state import LeaseSettings
+from .transactions import release_if_over
 
 #: Max leases that `own_hold` examines. They are the newest leases of the process.
 _MAX_SEARCHED = 100
@@ -41,7 +42,9 @@ def on_wait(
 
     def on_wait(token: str, begins: bool, caller: Caller | None = None) -> None:
         renewer(settings.alias).housekeeper.note_waiter(token, settings if begins else None)
-        if begins and endless and (own := own_hold(settings.keys, settings.alias, caller)):
+        if not begins or release_if_over(settings):
+            return
+        if endless and (own := own_hold(settings.keys, settings.alias, caller)):
             endless(*own)
 
     return on_wait

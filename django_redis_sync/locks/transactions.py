@@ -213,12 +213,32 @@ connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 def check_not_nested(wanted: LeaseSettings) -> None:
     """Raise RuntimeError if this thread holds a lease of the name that is released only when the
     open transaction ends. An acquire would wait for that lease, and so for its own transaction."""
-    for lease in list(_connected.leases):
-        if lease.held and lease._is_of_name(wanted.keys, wanted.alias):
-            raise RuntimeError(
-                f"{lease.name!r} is held until the open transaction ends, so waiting for it inside "
-                "that transaction would never end. Take it once, or use an RLock."
-            )
+    if (mine := _pending(wanted)) and not release_if_over(wanted):
+        raise RuntimeError(
+            f"{mine[0].name!r} is held until the open transaction ends, so waiting for it inside "
+            "that transaction would never end. Take it once, or use an RLock."
+        )
+
+
+def release_if_over(wanted: LeaseSettings) -> bool:
+    """Release the leases of the name that this thread holds until the end of a transaction, if it
+    has no transaction open any more. Return True if there was such a lease.
+
+    This is so in a callback of on_commit that runs before the one that releases the lease. If such
+    a callback waits for the lock, it would wait for its own thread.
+    """
+    mine = _pending(wanted)
+    if not mine or transactions_of(True):
+        return False
+    for lease in mine:
+        _release_now(lease)
+    return True
+
+
+def _pending(wanted: LeaseSettings) -> list[Lease]:
+    """Return the leases of the name that this thread holds until the end of a transaction."""
+    every = list(_connected.leases)
+    return [one for one in every if one.held and one._is_of_name(wanted.keys, wanted.alias)]
 
 
 class _Releasing:
@@ -274,7 +294,8 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
 def _release_now(lease: Lease) -> None:
     _connected.leases.discard(lease)
     try:
-        lease._transaction_ended()
+        if not lease.ended:
+            lease._transaction_ended()
     except Exception as error:
         logger.error("releasing %r at the end of a transaction failed: %s", lease.name, error)
 

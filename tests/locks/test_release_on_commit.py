@@ -22,7 +22,7 @@ from django_redis_sync import (
     synchronized,
 )
 from django_redis_sync.exceptions import TransactionRace
-from tests.behaviour.both import Async, until
+from tests.behaviour.both import MAX_WAIT, Async, until
 
 pytestmark = [
     pytest.mark.usefixtures("clean_redis"),
@@ -252,3 +252,38 @@ def test_callbacks_after_the_lock_run_once(view) -> None:
             transaction.on_commit(lambda: calls.append(view("seat").empty))
         transaction.on_commit(lambda: calls.append(view("seat").empty))
     assert [False, True] == calls
+
+
+@pytest.mark.parametrize("options", [{}, OPTIONS], ids=["plain", "release_on_commit"])
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_callback_may_wait_for_the_lock_of_its_transaction(kind, options, view, caplog) -> None:
+    """The callback was registered in the block, so it runs before the release."""
+    taken = []
+
+    def callback() -> None:
+        with kind("seat", blocking_timeout=MAX_WAIT, **options):
+            taken.append(view("seat").holding)
+
+    with transaction.atomic():
+        with kind("seat", **OPTIONS):
+            transaction.on_commit(callback)
+        assert [] == taken
+        with (
+            pytest.raises((NotAcquired, RuntimeError)),
+            Lock("seat", blocking_timeout=0.05, **options),
+        ):
+            pass  # the twin: before the COMMIT, the lock is held
+    assert [1] == taken and view("seat").empty
+    assert not [one for one in caplog.records if "failed" in one.getMessage()]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_wait_for_the_lock_of_a_transaction_goes_on_until_all_databases_have_committed(
+    view,
+) -> None:
+    taken = []
+    with transaction.atomic("other"):
+        with transaction.atomic(), Lock("seat", **OPTIONS):
+            transaction.on_commit(lambda: taken.append(Lock("seat").acquire(True, 0.05)))
+        assert [None] == taken and 1 == view("seat").holding
+    assert view("seat").empty
