@@ -125,7 +125,7 @@ def paused_threads() -> list[int]:
     while executor is not None:
         if not executor._broken:  # it is broken after the call of async_to_sync() has ended
             idents.append(executor._work_thread.ident)
-        executor = executor._old_executor
+        executor = getattr(executor, "_old_executor", None)  # asgiref 3.8 knows none
     return idents
 
 
