@@ -20,13 +20,24 @@ from django_redis.cache import RedisCache
 from django_redis.client import ShardClient
 from django_redis.pool import ConnectionFactory as ConnectionFactory
 from django_redis.pool import SentinelConnectionFactory
+from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
 
 #: What Django, django-redis, and redis-py raise for settings that can't be used. Other exceptions
 #: may come from a signal handler, such as Celery's SoftTimeLimitExceeded.
-_UNUSABLE = (ImproperlyConfigured, ImportError, TypeError, ValueError, LookupError, AttributeError)
+_UNUSABLE = (
+    ImproperlyConfigured,
+    ImportError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    errors.RedisError,
+)
+#: Errors of redis-py that come from a server, which a project's own factory may have asked.
+_OF_SERVER = (errors.ConnectionError, errors.TimeoutError, errors.ResponseError)
 
 
 class Backend:
@@ -176,9 +187,13 @@ def client_errors(alias: str) -> Iterator[None]:
     try:
         yield
     except _UNUSABLE as error:
+        if isinstance(error, _OF_SERVER):
+            raise
         forget(alias)
         # Other messages may contain a part of the LOCATION, and so of the password.
-        is_safe = isinstance(error, (ImproperlyConfigured, ImportError, TypeError))
+        is_safe = isinstance(
+            error, (ImproperlyConfigured, ImportError, TypeError, errors.RedisError)
+        )
         raise ImproperlyConfigured(
             f"The cache {alias!r} can't be used ({error if is_safe else type(error).__name__}): "
             "correct its LOCATION or OPTIONS in CACHES. A LOCATION is a URL such as "

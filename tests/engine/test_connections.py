@@ -167,6 +167,10 @@ def test_async_call_raises_the_error_of_an_option_that_its_connections_lack(rela
         asyncio.run(Lock("x", using=relay.alias).aacquire())
 
 
+#: A second source of the password.
+TWICE = {"credential_provider": redis.UsernamePasswordCredentialProvider("me", "secret")}
+
+
 @pytest.fixture
 def wrong_cache(settings: Any) -> Iterator[Callable[..., None]]:
     """Define the cache `wrong`, of which no client can be made, and let locks be there."""
@@ -191,6 +195,8 @@ def wrong_cache(settings: Any) -> Iterator[Callable[..., None]]:
         ("redis://h/1?foo=1", {}, "unexpected keyword argument 'foo'"),
         ("redis://h/1", {"CONNECTION_POOL_CLASS": "nowhere.Pool"}, "No module named 'nowhere'"),
         ("", {}, "Missing connections string"),
+        ("rediss://h/1?ssl_cert_reqs=bogus", {}, "Invalid SSL Certificate Requirements Flag"),
+        ("redis://:secret@h/1", {"CONNECTION_POOL_KWARGS": TWICE}, "'credential_provider'"),
     ],
 )
 def test_settings_from_which_no_client_can_be_made_are_named(
@@ -221,6 +227,20 @@ def test_exception_of_a_signal_handler_is_not_taken_for_a_wrong_setting(wrong_ca
     options = {"CONNECTION_POOL_CLASS": f"{__name__}.InterruptedPool"}
     wrong_cache("redis://interrupted/1", options)
     with pytest.raises(SoftTimeLimit):
+        Lock("x").acquire()
+
+
+class PoolWithoutServer(redis.BlockingConnectionPool):
+    """Asks the server before it is used, as a pool of a project may."""
+
+    def __init__(self, **options: Any) -> None:
+        raise redis.ConnectionError("nobody listens")
+
+
+def test_error_of_a_server_is_not_taken_for_a_wrong_setting(wrong_cache: Any) -> None:
+    options = {"CONNECTION_POOL_CLASS": f"{__name__}.PoolWithoutServer"}
+    wrong_cache("redis://unanswered/1", options)
+    with pytest.raises(redis.ConnectionError, match="nobody listens"):
         Lock("x").acquire()
 
 
