@@ -22,6 +22,7 @@ from .lease import Lease
 from .lease_state import LeaseSettings
 from .nesting import warn_of_endless_wait
 from .semaphore import Semaphore
+from .transactions import release_if_over
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -313,9 +314,11 @@ class Readers(Semaphore):
         mine = self._leases.of_name(self, caller)
         if not any(lease.held and lease.permits != self._permits for lease in mine):
             return None
-        ask = self._settings_and_ask(blocking, seconds, 1)[1]
+        settings, ask = self._settings_and_ask(blocking, seconds, 1)
         if not ask.wait:
             return Rejection(FULL)
+        if release_if_over(settings):
+            return None
         raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
 
 

@@ -21,7 +21,7 @@ from django_redis_sync import (
     acquire_all,
     synchronized,
 )
-from django_redis_sync.exceptions import TransactionRace
+from django_redis_sync.exceptions import TransactionRace, UpgradeRefused
 from tests.behaviour.both import MAX_WAIT, Async, until
 
 pytestmark = [
@@ -275,6 +275,24 @@ def test_callback_may_wait_for_the_lock_of_its_transaction(kind, options, view, 
             pass  # the twin: before the COMMIT, the lock is held
     assert [1] == taken and view("seat").empty
     assert not [one for one in caplog.records if "failed" in one.getMessage()]
+
+
+@pytest.mark.parametrize("later", ["read", "write"])
+@pytest.mark.parametrize("first", ["read", "write"])
+def test_callback_may_wait_for_each_side_of_the_lock_of_its_transaction(first, later, view) -> None:
+    taken, lock = [], ReadWriteLock("seat")
+
+    def callback() -> None:
+        with getattr(lock, later) as lease:
+            taken.append(lease.held)
+
+    with transaction.atomic():
+        with getattr(ReadWriteLock("seat", **OPTIONS), first):
+            transaction.on_commit(callback)
+        if first != later:
+            with pytest.raises(UpgradeRefused), getattr(lock, later):
+                pass  # the twin: before the COMMIT
+    assert [True] == taken and view("seat").empty
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
