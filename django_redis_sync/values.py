@@ -7,6 +7,7 @@ error message names the option.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -233,9 +234,18 @@ def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
 
 
 def callback(what: str, value: object) -> Any:
-    """Return `value`. It must be a callable."""
+    """Return `value`. It must be a callable that can be called with a lease."""
     if not callable(value):
         raise _wrong_type(what, "a callable", value)
+    try:
+        inspect.signature(value).bind(None)
+    except ValueError:  # some functions in C have no signature
+        pass
+    except TypeError:
+        raise TypeError(
+            f"{what} is called with the lease, but {value!r} does not take exactly one argument: "
+            f"write, for example, {what}=lambda lease: stop.set()"
+        ) from None
     return value
 
 
