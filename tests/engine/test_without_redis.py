@@ -83,6 +83,9 @@ def test_lease_ends_at_its_timeout_and_min_hold_keeps_the_permit(local: None) ->
     assert Lock("kept").locked()
     with Lock("kept", blocking_timeout=60):
         assert time.monotonic() - began > 0.25, "min_hold was ignored"
+    with Lock("long", min_hold=0.3):
+        time.sleep(0.4)
+    assert not Lock("long").locked(), "min_hold counts from the release"
     with Lock("renewed", timeout=4, renew=True) as renewed:
         time.sleep(4.5)
         assert renewed.owned(), "the lease was not renewed"

@@ -358,6 +358,7 @@ def test_each_function_of_a_shared_decorator_is_labeled_with_its_own_name() -> N
     other, decorator = functools.wraps(nightly)(lambda: one()), synchronized("several", 3)
     labels = [decorator(function)() for function in (one, other)]
     assert [f"{__name__}.{one.__qualname__}", f"{__name__}.nightly"] == labels
+    assert "mine" == synchronized("several", 3, label="mine")(one)()
 
 
 @both
