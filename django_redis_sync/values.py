@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -233,12 +234,26 @@ def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
     return check
 
 
+#: Options for `inspect.signature()`, so that it doesn't evaluate annotations. Since Python 3.14,
+#: these may contain names that are not defined yet, or that are defined for type checkers only.
+_UNEVALUATED: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    _UNEVALUATED["annotation_format"] = annotationlib.Format.FORWARDREF
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function of the project. Raise ValueError if it has none."""
+    return inspect.signature(function, **_UNEVALUATED)
+
+
 def callback(what: str, value: object) -> Any:
     """Return `value`. It must be a callable that can be called with a lease."""
     if not callable(value):
         raise _wrong_type(what, "a callable", value)
     try:
-        inspect.signature(value).bind(None)
+        signature(value).bind(None)
     except ValueError:  # some functions in C have no signature
         pass
     except TypeError:

@@ -22,7 +22,7 @@ from ..limits.policy import Policy, endpoints
 from ..limits.routes import admissions_of, declarations_of, owner_of
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
-from ..values import MOST_PERMITS, rate_of, unknown
+from ..values import MOST_PERMITS, rate_of, signature, unknown
 from . import frameworks
 from .frameworks import Problem
 from .settings import check_semaphore, hint_for, message, mistake, policy_of
@@ -164,7 +164,7 @@ def _misfit(function: Any, count: int) -> str:
     if not callable(function):
         return ""
     try:
-        inspect.signature(function).bind(*range(count))
+        signature(function).bind(*range(count))
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return f"{name} can't be called with {count} argument{'s' * (count > 1)}: {error}"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction
 
+from .. import values
 from ..protocol.keys import check_text, shortened
 from .arguments import ALLOWED, own_value, text_of
 
@@ -168,7 +169,7 @@ def signature_of(function: Any) -> inspect.Signature:
         function = partial(function.func, *function.args, **function.keywords)
     elif isinstance(function, AsyncToSync):
         function = function.awaitable  # `inspect` knows no signature of the object
-    return inspect.signature(function)
+    return values.signature(function)
 
 
 def path_of(function: Any) -> str:

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import operator
 import re
+import sys
 from contextlib import asynccontextmanager, contextmanager
 from datetime import date, datetime
 from types import SimpleNamespace
@@ -432,3 +433,30 @@ def test_method_decorator_makes_the_name_from_the_arguments_without_self(kind: t
         with pytest.raises(NotAcquired):
             kind().add(2)
         assert (5, 3) == kind().add(3)
+
+
+#: Python 3.14 evaluates annotations when they are read. This module has the `__future__` import.
+NOT_DEFINED_YET = """
+class Account:
+    pk = 7
+
+    @synchronized("account:{self.pk}")
+    def merge(self, other: Account, by: ForTypeCheckersOnly) -> Account:
+        return other
+
+    @single_flight("total:{self.pk}:{other.pk}")
+    def total(self, other: Account) -> ForTypeCheckersOnly:
+        return other.pk
+
+def warn(lease: ForTypeCheckersOnly) -> None: ...
+
+Semaphore("x", 1, on_lost=warn)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations at once")
+def test_decorators_do_not_evaluate_annotations() -> None:
+    found: dict[str, Any] = dict(globals())
+    exec(compile(NOT_DEFINED_YET, "accounts.py", "exec", dont_inherit=True), found)
+    account = found["Account"]()
+    assert account is account.merge(account, 1) and 7 == account.total(account)
