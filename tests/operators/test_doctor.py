@@ -184,6 +184,9 @@ class Wrapped:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        return self._connection.read_response(*args, **options)
+
     def __getattr__(self, name: str) -> Any:
         if name == "health_check_interval":
             raise AttributeError(name)
