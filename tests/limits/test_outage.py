@@ -560,8 +560,8 @@ def test_outage_is_logged_repeatedly_until_redis_accepts_the_client(
     server.config["requirepass"] = "new"
     server.restart()
     eventually(lambda: len(errors()) >= 4)
-    monkeypatch.setattr(breaker, "REMINDER_INTERVAL", 300.0)
     count = len(errors())
+    monkeypatch.setattr(breaker, "REMINDER_INTERVAL", 300.0)
     eventually(lambda: len(errors()) > count)  # the next one is due in 300 s
     assert "is down" in errors()[0] and all("is misconfigured" in line for line in errors()[1:])
     with redis.Redis.from_url(server.url) as client:
