@@ -98,13 +98,13 @@ def test_name_with_waiters_or_a_long_hold_is_found_by_its_family() -> None:
     done = threading.Event()
     held = threading.Thread(target=webhook, args=("stuck", done.wait))
     held.start()
-    eventually(lambda: Lock("webhook:stuck").status().in_use)
+    # Only then: the name of the waiter, a plain lock, has no template.
+    eventually(lambda: listed("webhook:stuck"))
     waiter = threading.Thread(target=take_and_leave, args=("webhook:stuck",))
     waiter.start()
     try:
         row = {"IN USE": "1", "WAITING": "1"}
         eventually(lambda: row.items() <= by_name(locks("status")).get(WEBHOOK, {}).items())
-        # The name of the waiter, a plain lock, may be known before the holder's family.
         eventually(lambda: WEBHOOK == next(iter(known())))
         eventually(lambda: "WAITING FOR" in by_name(locks("status"))[WEBHOOK])
         assert next(iter(by_name(locks("status", WEBHOOK, "--sort", "waiting")))) == "webhook:stuck"
