@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
@@ -76,22 +75,24 @@ def checked(option: str, value: Any) -> Any:
 
 def own_value(value: Any) -> Any:
     """Return the value that counts in names and shares. A str or an int counts by its own value,
-    whatever its class: `True` counts as 1. Another Enum counts by its name."""
+    whatever its class: `True` counts as 1. Another Enum counts by its name, or by its value if it
+    has no name, as some combinations of flags."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, int):
         return value.real  # also of a lazy object, which int.__int__() refuses
-    return value.name if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.value if value.name is None else value.name
+    return value
 
 
 def text_of(value: Any) -> str:
     """Return the text of a value in names and shares. A datetime with a time zone counts in UTC, so
-    that equal times have equal texts. An Enum without a name, such as some combinations of flags,
-    counts by its value."""
+    that equal times have equal texts."""
     own = own_value(value)
     if isinstance(own, (date, UUID)):
         return _text_of_its_type(own)
-    return str(value.value if own is None and isinstance(value, Enum) else own)
+    return str(own)
 
 
 def _text_of_its_type(value: Any) -> str:
@@ -182,7 +183,7 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
 
 def _own_arguments(of: Any) -> tuple[str, ...]:
     """Return "limit" if the class of an object has this argument."""
-    return ("limit",) if "limit" in inspect.signature(type(of)).parameters else ()
+    return ("limit",) if "limit" in values.signature(type(of)).parameters else ()
 
 
 def check_call(of: Any, method: str, sleep: Any, wrong: Iterable[str]) -> None:

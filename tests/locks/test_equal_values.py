@@ -132,6 +132,12 @@ def test_value_is_formatted_as_its_own_value(view) -> None:
 
     assert called(Level.LOW) == called(7) == 1
 
+    @synchronized("batch:{value:>4}", blocking=False)
+    def aligned(value: Any) -> Any:
+        return view("batch:   0").holding
+
+    assert aligned(Colors(0)) == 1, "flags without a name count by their value"
+
 
 def test_bool_counts_as_an_int_and_a_time_counts_in_utc(view) -> None:
     @synchronized("at:{value}", blocking=False)
