@@ -244,7 +244,8 @@ if sys.version_info >= (3, 14):
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function of the project. Raise ValueError if it has none."""
+    """Return the signature of a function or class of the project. Raise ValueError if it has
+    none."""
     return inspect.signature(function, **_UNEVALUATED)
 
 

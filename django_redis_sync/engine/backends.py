@@ -186,9 +186,9 @@ def client_errors(alias: str) -> Iterator[None]:
     this fails because of the settings, raise ImproperlyConfigured from the error."""
     try:
         yield
+    except _OF_SERVER:
+        raise
     except _UNUSABLE as error:
-        if isinstance(error, _OF_SERVER):
-            raise
         forget(alias)
         # Other messages may contain a part of the LOCATION, and so of the password.
         is_safe = isinstance(

@@ -159,13 +159,10 @@ class Batcher:
         except Exception as error:
             # For example, the project's credential provider failed. As in sync code, the callers
             # get its exception. Drop this frame from its traceback: see `_drop_tracebacks`.
-            batch.limit.stop()
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            _fail(commands, error)
+            await self._give_up(batch, error)
             for one in commands:  # asyncio logs exceptions that are never retrieved
                 one.done.cancelled() or one.done.exception()
-            self._forget(batch)
-            await self._give_back(broken=True)
             return None
         return batch
 
@@ -258,10 +255,14 @@ class Batcher:
         self._in_flight = [one for one in self._in_flight if one is not batch]
 
     async def _failed(self, batch: Batch, error: BaseException) -> None:
-        batch.limit.stop()
         _drop_tracebacks(error)
         cause = error if str(error) else errors.TimeoutError(NO_REPLY)
-        _fail(batch.commands, _failure(cause, batch.connected))
+        await self._give_up(batch, _failure(cause, batch.connected))
+
+    async def _give_up(self, batch: Batch, error: Exception) -> None:
+        """Let each command of the batch raise `error`, and close the connection."""
+        batch.limit.stop()
+        _fail(batch.commands, error)
         self._forget(batch)
         await self._give_back(broken=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import os
 import threading
@@ -18,6 +17,7 @@ from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
 from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
+from ..values import signature
 from .mutex import caller
 from .wire import ATTEMPT, REDIS_ERRORS, clock, failure_of, is_busy, is_exhausted, no_reply, pack
 
@@ -394,4 +394,4 @@ def read(connection: Any, timeout: float) -> Any:
 def _takes_timeout(kind: Any) -> bool:
     """Return True if `read_response()` of this connection class takes a timeout. In some versions
     of redis-py, it doesn't."""
-    return "timeout" in inspect.signature(kind.read_response).parameters
+    return "timeout" in signature(kind.read_response).parameters
