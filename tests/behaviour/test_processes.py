@@ -37,7 +37,8 @@ def test_async_waits_compare_no_bytes_with_texts() -> None:
     words = [sys.executable, "-bb", "-m", Child.module, "crowd", "strict", "9"]
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
-    assert 0 == done.returncode and "BytesWarning" not in done.stderr, done.stderr
+    assert 0 == done.returncode, f"python -bb ended async waits:\n{done.stderr}"
+    assert "BytesWarning" not in done.stderr, f"a warning of python -bb:\n{done.stderr}"
 
 
 @pytest.mark.promise(9)

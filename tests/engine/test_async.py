@@ -72,7 +72,8 @@ async def test_answered_commands_are_freed_without_the_garbage_collector(relay: 
         async with Lock("freed", using=alias):
             pass
         kept = [one for one in living(Run) if "{freed}" in one.keys[0]]
-        assert [] == [one.verb for one in kept if one.verb in ("acquire", "release")]
+        verbs = [one.verb for one in kept if one.verb in ("acquire", "release")]
+        assert [] == verbs, "answered commands wait for the garbage collector"
     finally:
         gc.enable()
 

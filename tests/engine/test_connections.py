@@ -158,7 +158,8 @@ def test_exception_of_the_credential_provider_is_not_logged_by_asyncio(
     with pytest.raises(KeyError):
         asyncio.run(lock.aacquire())
     gc.collect()
-    assert [] == [one.getMessage() for one in caplog.records if one.name == "asyncio"]
+    logged = [one.getMessage() for one in caplog.records if one.name == "asyncio"]
+    assert [] == logged, "asyncio logs the exception that the caller got"
 
 
 def test_async_call_raises_the_error_of_an_option_that_its_connections_lack(relays: Any) -> None:
